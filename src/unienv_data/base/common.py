@@ -75,7 +75,7 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     is_mutable: bool = True
     #: Whether single columns can be read without the rest of the samples.
     has_column_access: bool = False
-    #: Whether `read_windows` resolves negative positions and refuses those out of range.
+    #: Whether `read_windows` resolves negative positions and checks the range of positions.
     checks_positions: bool = False
     #: Whether `get_segments` gives the episodes of the samples.
     is_segment_aware: bool = False
@@ -90,12 +90,12 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
 
     @property
     def backend(self) -> ComputeBackend:
-        """The backend of the samples, that of `single_space`."""
+        """The backend of the samples and of `single_space`."""
         return self.single_space.backend
 
     @property
     def device(self) -> Any:
-        """The device of the samples, that of `single_space`."""
+        """The device of the samples and of `single_space`."""
         return self.single_space.device
 
     # -- methods that subclasses implement -----------------------------------------------------------------
@@ -426,8 +426,8 @@ class BatchBase(abc.ABC, Generic[BatchT, BArrayType, BDeviceType, BDtypeType, BR
     # -- shared --------------------------------------------------------------------------------------------
 
     def _unsupported(self, verb: str) -> TypeError:
-        why = "does not support it" if self.is_mutable else "is read-only"
-        return TypeError(f"{verb}: {type(self).__name__} {why}")
+        reason = "does not support it" if self.is_mutable else "is read-only"
+        return TypeError(f"{verb}: {type(self).__name__} {reason}")
 
     def _batched_space(self, count: int) -> Space:
         known, space = self._last_batched_space

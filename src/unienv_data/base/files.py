@@ -290,8 +290,8 @@ def new_folder(path: PathLike) -> Iterator[Path]:
     except FileExistsError as error:
         raise FileExistsError(error.errno, "it exists already: give another path", str(folder)) from None
     try:
-        for made in [folder, *missing]:
-            sync_folder(made.parent)
+        for created in [folder, *missing]:
+            sync_folder(created.parent)
         yield folder
     except BaseException:
         with contextlib.suppress(OSError):

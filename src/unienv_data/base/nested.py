@@ -102,7 +102,7 @@ def join_keys(above: Sequence[Any], keys: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def columns_under(keys: Sequence[Any]) -> tuple[tuple[Any, ...], Columns | None]:
-    """Split keys into those of dicts and the `Columns` that they may end in."""
+    """Split keys into the keys of dicts and the `Columns` at their end, if any."""
     if keys and type(keys[-1]) is Columns:
         return tuple(keys[:-1]), keys[-1]
     return tuple(keys), None

@@ -55,9 +55,9 @@ class BatchView(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]
         return self.batch.episode_bounds(positions, within_episodes=within_episodes)
 
     def _unsupported(self, verb: str) -> TypeError:
-        why = "does not support it" if self.is_mutable else "is read-only"
+        reason = "does not support it" if self.is_mutable else "is read-only"
         under = type(self.batch).__name__
-        return TypeError(f"{verb}: {type(self).__name__} {why}: change the {under} under it, its `batch`, instead")
+        return TypeError(f"{verb}: {type(self).__name__} {reason}: change the {under} under it, its `batch`, instead")
 
 
 class QueriesBelow:
@@ -110,7 +110,7 @@ INNER = "inner_"
 
 
 def with_space(space: DictSpace | None, like: Space, key: str, added: Space) -> DictSpace:
-    """Return the space of `with_value`; without metadata, backend and device are those of `like`."""
+    """Return the space of `with_value`; without metadata, `like` gives backend and device."""
     return DictSpace(like.backend, with_value({} if space is None else dict(space.spaces), key, added), like.device)
 
 

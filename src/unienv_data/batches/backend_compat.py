@@ -42,9 +42,9 @@ class ToBackendOrDeviceBatch(
     batch
         The samples; it stays open when the view is closed.
     backend
-        The backend of the view, by default that of the batch.
+        The backend of the view, by default as of the batch.
     device
-        The device of the view, by default that of the batch, or the default device of another backend.
+        The device of the view, by default as of the batch, or the default device of another backend.
 
     Examples
     --------

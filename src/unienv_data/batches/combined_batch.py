@@ -37,7 +37,7 @@ class _SourceSlice(NamedTuple):
 
 
 class CombinedBatch(BatchBase[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGType]):
-    """Batches of one space, the sources, as one batch: all samples of the first, then those of the second, and so on.
+    """Several batches of one space, the sources, as one batch: their samples are concatenated.
 
     The combination reads each source once for an index, and hands out samples in the order of the index. Episodes and
     windows never reach from one source into the next. Metadata are the fields that all sources have, and `batch_index`,

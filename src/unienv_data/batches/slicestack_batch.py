@@ -113,7 +113,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
     fill_invalid_data
         Whether an invalid frame repeats the nearest valid frame towards the sample; otherwise its values are arbitrary.
     stack_metadata
-        Whether the metadata of the batch are those of every frame; otherwise they are those of the sample.
+        Whether the metadata have an entry for every frame; otherwise they are the metadata of the sample.
     episodes
         With "ignore", windows reach over the ends of episodes, even if the batch knows its episodes.
     padding

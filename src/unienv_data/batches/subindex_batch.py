@@ -144,11 +144,12 @@ class SubIndexedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRN
 
     def episode_marks(self, positions: np.ndarray) -> EpisodeMarks | None:
         under = self._under(positions)
-        marks, below, here = self.batch.episode_marks(under), self.batch.episodes_of(under), self.episodes_of(positions)
-        if marks is None or below is None or here is None:
+        marks, below = self.batch.episode_marks(under), self.batch.episodes_of(under)
+        episodes = self.episodes_of(positions)
+        if marks is None or below is None or episodes is None:
             return None
-        begins = marks.begins & (self._under(here.start) == below.start)
-        ends = marks.ends & (self._under(here.stop - 1) == below.stop - 1)
+        begins = marks.begins & (self._under(episodes.start) == below.start)
+        ends = marks.ends & (self._under(episodes.stop - 1) == below.stop - 1)
         return marks._replace(begins=begins, ends=ends)
 
     def episode_bounds(self, positions: np.ndarray, *, within_episodes: bool = True) -> Episodes:

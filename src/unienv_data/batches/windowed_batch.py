@@ -240,14 +240,14 @@ class WindowedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, BRNGT
         by_offsets: dict[bytes, list[_Window]] = {}
         by_time, time_names = [], []
         for window in self._windows:
-            asked = [path for path in window.paths if overlap(keys, path)]
-            if not asked and not with_metadata:
+            paths = [path for path in window.paths if overlap(keys, path)]
+            if not paths and not with_metadata:
                 continue
             if isinstance(window.offsets, Seconds):
-                by_time.append(((Columns.of_paths(asked),), window.offsets))
+                by_time.append(((Columns.of_paths(paths),), window.offsets))
                 time_names.append([window.name])
             else:
-                by_offsets.setdefault(window.offsets.tobytes(), []).append(window._replace(paths=asked))
+                by_offsets.setdefault(window.offsets.tobytes(), []).append(window._replace(paths=paths))
         queries, names, tells_padding = [], [], self._tells_padding and with_metadata
         for group in by_offsets.values():
             offsets, take = any_offsets(self.backend, group[0].offsets)

@@ -52,7 +52,7 @@ KINDS = {
     "timestamps": "time runs backwards within an episode, or is off the grid of a LeRobot dataset",
     "videos": "a video is missing, or has other frames than the episodes of a LeRobot dataset",
     "tasks": "samples name a task that a LeRobot dataset does not have",
-    "statistics": "the statistics of a LeRobot dataset are not those of its data",
+    "statistics": "the statistics of a LeRobot dataset differ from its data",
 }
 
 
@@ -378,13 +378,13 @@ class DuplicatedEpisodes(ContentCheck):
         steps = (np.arange(chunk.start + chunk.before, chunk.start + chunk.count) - episode) // chunk.stride
         # The step in its episode is part of a sample's hash, so that hashes can be summed in any order.
         hashes = _mixed(self._sample_hashes(chunk) + _mixed(steps.astype(np.uint64)))
-        starts, which = np.unique(episode, return_inverse=True)
+        starts, episode_index = np.unique(episode, return_inverse=True)
         sums = np.zeros(len(starts), np.uint64)
-        np.add.at(sums, which, hashes)
-        lengths = np.bincount(which, minlength=len(starts))
-        for start, more, length in zip(starts.tolist(), sums.tolist(), lengths.tolist(), strict=True):
-            seen, before = self._hashes.get(start, (0, 0))
-            self._hashes[start] = ((seen + more) % 2**64, before + length)
+        np.add.at(sums, episode_index, hashes)
+        lengths = np.bincount(episode_index, minlength=len(starts))
+        for start, added, length in zip(starts.tolist(), sums.tolist(), lengths.tolist(), strict=True):
+            previous, before = self._hashes.get(start, (0, 0))
+            self._hashes[start] = ((previous + added) % 2**64, before + length)
 
     def _sample_hashes(self, chunk: Chunk) -> np.ndarray:
         hashes = np.zeros(chunk.count - chunk.before, np.uint64)
@@ -398,11 +398,11 @@ class DuplicatedEpisodes(ContentCheck):
         return hashes
 
     def findings(self) -> Iterator[Finding]:
-        seen: dict[tuple[int, int], int] = {}
+        first_starts: dict[tuple[int, int], int] = {}
         pairs = []
         for start, content in sorted(self._hashes.items()):
             if content[1] >= _SHORTEST:
-                first = seen.setdefault(content, start)
+                first = first_starts.setdefault(content, start)
                 if first != start:
                     pairs.append((first, start))
         if pairs:

@@ -102,8 +102,8 @@ class NewRecording:
         """Wait until all added frames are encoded; `progress` gets the number of encoded samples, and of all."""
         storage = rows_of(self._buffer.storage)
         total = storage.settle(0)
-        while left := storage.settle(_SETTLE_SECONDS):
-            progress(total - left, total)
+        while remaining := storage.settle(_SETTLE_SECONDS):
+            progress(total - remaining, total)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

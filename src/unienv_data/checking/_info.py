@@ -229,11 +229,11 @@ def _returns(buffer: ReplayBuffer, ranges: np.ndarray, reward: Column, progress:
         values = buffer.backend.to_numpy(buffer.get_column_at(reward.keys, slice(start, int(positions[-1]) + 1)))
         episodes = buffer.episodes_of(positions)
         if episodes is not None and len(ranges):
-            which = np.minimum(np.searchsorted(ranges[:, 0], episodes.start), len(ranges) - 1)
-            belongs = ranges[which, 0] == episodes.start
+            number = np.minimum(np.searchsorted(ranges[:, 0], episodes.start), len(ranges) - 1)
+            is_closed = ranges[number, 0] == episodes.start
             with np.errstate(invalid="ignore", over="ignore"):  # rewards may be infinite or very large
                 per_sample = values.reshape(len(positions), -1).astype(np.float64).sum(axis=1)
-                np.add.at(sums, which[belongs], per_sample[belongs])
+                np.add.at(sums, number[is_closed], per_sample[is_closed])
         progress(int(positions[-1]) + 1, count)
     return sums
 
@@ -288,7 +288,7 @@ def describe_difference(recorded: Space, given: Space) -> str:
     Parameters
     ----------
     recorded, given
-        The space of a recording, and that of new samples for it.
+        The space of a recording, and the space of new samples for it.
 
     Returns
     -------

@@ -68,12 +68,12 @@ class Salvage:
     notes: list[str] = field(default_factory=list)
     shares_next_obs: bool = False
 
-    def lose(self, which: np.ndarray, why: str) -> None:
+    def lose(self, mask: np.ndarray, reason: str) -> None:
         """Mark the samples of a mask as lost, with the reason, unless they are marked already."""
-        new = which & ~self.is_lost
+        new = mask & ~self.is_lost
         for start, stop in runs(new):
             subject = f"sample {start}" if stop - start == 1 else f"samples {start} to {stop - 1}"
-            self.lost.append(f"{subject}: {why}")
+            self.lost.append(f"{subject}: {reason}")
         self.is_lost |= new
 
     def lose_damaged(

@@ -134,12 +134,13 @@ def stats(path: PathLike, *, progress: ProgressCallback | None = None) -> StatsR
         )
 
 
-def _column_stats(column: Column, seen: Moments, statistics: ColumnStatistics | None) -> ColumnStats:
+def _column_stats(column: Column, moments: Moments, statistics: ColumnStatistics | None) -> ColumnStats:
     space = column.space
     if not column.is_numbers:
         return ColumnStats(column.name, *[None] * 10)
     dtype = space.backend.dtype_name(space.dtype)
     shape = list(space.shape) if isinstance(space, ArraySpace) else None
-    figures = (seen.count, seen.nan, seen.infinite, seen.min, seen.max, seen.mean, seen.std)
+    counts = (moments.count, moments.nan, moments.infinite)
+    figures = (moments.min, moments.max, moments.mean, moments.std)
     dimensions = None if statistics is None else {name: values.tolist() for name, values in vars(statistics).items()}
-    return ColumnStats(column.name, dtype, shape, *figures, dimensions)
+    return ColumnStats(column.name, dtype, shape, *counts, *figures, dimensions)

@@ -57,7 +57,7 @@ def head(
 ) -> None:
     """Print a few samples.
 
-    Print the first samples, or those from --start on. Long arrays are abbreviated; --json prints all entries.
+    Print the first samples, or the samples from --start on. Long arrays are abbreviated; --json prints all entries.
 
     Example: unienv head data/ -n 2 --start -2
     """
@@ -222,8 +222,8 @@ def collect(
         context=context,
         info=info or None,
     )
-    apart = _render.output_for_the_result() if as_json else contextlib.nullcontext()
-    with apart, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
+    redirected = _render.output_for_the_result() if as_json else contextlib.nullcontext()
+    with redirected, ProgressBar(f"recording {env_id}", plan.target, "steps") as bar:
         report = record(plan, bar)
     _render.show(report, as_json=as_json)
     _end_as_asked(report, ", continue with --resume")

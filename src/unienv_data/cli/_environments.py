@@ -63,8 +63,8 @@ def env_factory(env_id: str, env_kwargs: Mapping[str, Any], *, with_context: boo
         try:
             gym_env = gymnasium.make(env_id, **env_kwargs)
         except (TypeError, ValueError, gymnasium.error.Error) as error:
-            given = f" with env-kwargs {env_kwargs}" if env_kwargs else ""
-            raise CommandError(f"environment {env_id!r}{given}: {in_one_line(error)}") from error
+            arguments = f" with env-kwargs {env_kwargs}" if env_kwargs else ""
+            raise CommandError(f"environment {env_id!r}{arguments}: {in_one_line(error)}") from error
         env = FromGymnasiumEnv(gym_env)
         return ContextWrapper(env) if with_context else env
 
@@ -112,25 +112,26 @@ def _first_values(env: Env, names: Sequence[str], may_be_missing: set[str]) -> M
     """Return the infos in the first step that has them; a CommandError if a required info is missing in a step."""
     env.reset(seed=0)
     values: dict[str, Any] = {}
-    seen: set[str] = set()
+    present: set[str] = set()
     for _ in range(_STEPS_TO_LOOK):
         _, _, terminated, truncated, info = env.step(env.sample_action())
-        seen.update(map(str, info))
+        present.update(map(str, info))
         values = {**{name: info[name] for name in names if name in info}, **values}
         for name in names:
             if name not in may_be_missing and (name not in info or f"_{name}" in info):
                 raise CommandError(
                     f"info {name!r}: missing in some environments or steps (present: "
-                    f"{', '.join(sorted(seen)) or 'none'}); if it is optional, add --info _{name}, which records the "
-                    f"steps that have it"
+                    f"{', '.join(sorted(present)) or 'none'}); if it is optional, add --info _{name}, which marks "
+                    f"the steps that have it"
                 )
         if len(values) == len(names):
             return values
         if np.any(env.backend.to_numpy(terminated | truncated)):
             env.reset()
     missing = ", ".join(repr(name) for name in names if name not in values)
-    present = ", ".join(sorted(seen)) or "none"
-    raise CommandError(f"info {missing}: missing in {_STEPS_TO_LOOK} random steps, which have {present}")
+    raise CommandError(
+        f"info {missing}: missing in {_STEPS_TO_LOOK} random steps, which have {', '.join(sorted(present)) or 'none'}"
+    )
 
 
 def _space_of(env: Env, name: str, values: Any) -> Space:

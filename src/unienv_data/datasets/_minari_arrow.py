@@ -84,7 +84,7 @@ class EpisodeFiles:
         for path in self._paths:
             schema, rows, size = self._measure(path)
             if self.schema is not None and schema != self.schema:
-                raise StorageCorruptedError(f"{path}: its columns are not those of {self._paths[0]}")
+                raise StorageCorruptedError(f"{path}: the columns differ from {self._paths[0]}")
             self.schema, self.length, nbytes = schema, self.length + rows, nbytes + size
         if not self.length:
             raise StorageCorruptedError(f"{name}: no observations")

@@ -109,7 +109,7 @@ def export_minari(
     fields = _fields(buffer.single_space)
     spaces = {field: nested_item(buffer.single_space, keys) for field, keys in fields.items()}
     further = _further(buffer.single_space, fields, spaces)
-    given: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "algorithm_name": algorithm_name,
         "code_permalink": code_permalink,
         "description": description,
@@ -117,7 +117,7 @@ def export_minari(
         "author_email": {author_email} if isinstance(author_email, str) else author_email,
         "requirements": None if requirements is None else list(requirements),
     }
-    metadata = {key: value for key, value in given.items() if value is not None}
+    metadata = {key: value for key, value in arguments.items() if value is not None}
     temporary = local_folder() / f".{dataset_id.replace('/', '.')}.{os.getpid()}.tmp"
     with contextlib.ExitStack() as undo:
         undo.callback(shutil.rmtree, temporary, ignore_errors=True)

@@ -108,8 +108,8 @@ class ExperienceReplay(SampleAccess):
         self._collate_fn = collate_fn
         self._pins_memory = pin_memory and torch.cuda.is_available()
         self._transforms = TransformChain(transform)
-        given = _default_writer(self._storage) if writer is None else writer_of_ours(writer)
-        self._writer = check_writer(given, self._storage)
+        writer = _default_writer(self._storage) if writer is None else writer_of_ours(writer)
+        self._writer = check_writer(writer, self._storage)
         self._priority_key = priority_key
         self._save_hooks: list[Callable[[Any], Any]] = []
         self._load_hooks: list[Callable[[Any], Any]] = []

@@ -160,11 +160,11 @@ class OfflineMethods:
             raise ValueError(f"n is {n}, it must be at least 1")
         rewards, ends = self._rewards(), self._rows.trajectory_ends()
         steps = np.arange(len(rewards))
-        left = ends[np.searchsorted(ends, steps, "right")] - steps
-        count = np.minimum(n, left)
+        remaining = ends[np.searchsorted(ends, steps, "right")] - steps
+        count = np.minimum(n, remaining)
         total = rewards.copy()
-        for ahead in range(1, min(n, int(left.max()))):
-            inside = np.flatnonzero(left > ahead)
+        for ahead in range(1, min(n, int(remaining.max()))):
+            inside = np.flatnonzero(remaining > ahead)
             total[inside] += discount**ahead * rewards[inside + ahead]
         last = steps + count - 1
         terminated = self._steps.get_column(("next", "terminated"), last)

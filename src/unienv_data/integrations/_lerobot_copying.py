@@ -125,21 +125,21 @@ def _copy_packets(pieces: Sequence[Piece], target: Path, fps: float) -> float:
                 stream = stream or joined.add_stream_from_template(source, opaque=True)
                 first = (piece.start - 0.5 / fps) / source.time_base
                 container.seek(round(piece.start / source.time_base), stream=source)
-                key, found, start = None, list[int](), end
+                key, shown, start = None, list[int](), end
                 for packet in container.demux(source):
-                    if packet.pts is None or len(found) == piece.length:  # later packets are not needed
+                    if packet.pts is None or len(shown) == piece.length:  # later packets are not needed
                         break
                     key = packet.pts if key is None else key
                     if packet.pts < key:  # of the previous group of pictures
                         continue
                     if packet.pts > first:
-                        found.append(packet.pts)
+                        shown.append(packet.pts)
                     packet.pts, packet.dts = start + packet.pts - key, start + packet.dts - key
                     end = max(end, packet.pts + packet.duration)
                     packet.stream = stream
                     joined.mux(packet)
-                if key is None or len(found) < piece.length:
-                    raise RuntimeError(f"{piece.path}: {len(found)} frames from {piece.start} s on, not {piece.length}")
+                if key is None or len(shown) < piece.length:
+                    raise RuntimeError(f"{piece.path}: {len(shown)} frames from {piece.start} s on, not {piece.length}")
                 if number == 0:
-                    begin = float((min(found) - key) * source.time_base)
+                    begin = float((min(shown) - key) * source.time_base)
     return begin

@@ -258,13 +258,13 @@ def _is_wanted(path: tuple[Any, ...]) -> bool:
 
 
 def _feature_name(path: tuple[Any, ...], space: Space) -> str:
-    parts = [str(key).replace("/", ".") for key in path]
-    if not parts:
+    keys = [str(key).replace("/", ".") for key in path]
+    if not keys:
         return "observation.image" if _is_image(space) else "observation.state"
-    if parts[0] in _OBSERVATION:
+    if keys[0] in _OBSERVATION:
         images = ["images"] if _is_image(space) else []
-        return ".".join(["observation", *images, *(parts[1:] or ["main" if images else "state"])])
-    return _NAMES.get(parts[0], parts[0]) if len(parts) == 1 else ".".join(parts)
+        return ".".join(["observation", *images, *(keys[1:] or ["main" if images else "state"])])
+    return _NAMES.get(keys[0], keys[0]) if len(keys) == 1 else ".".join(keys)
 
 
 def _feature(name: str, column: str | Sequence[Any], leaves: Mapping[str, Any]) -> _Feature:

@@ -322,7 +322,7 @@ class LeRobotWindows(BatchBase):
     """A LeRobot dataset in which some features are windows, as LeRobot's `delta_timestamps` gives them.
 
     A frame beyond the episode is the first or the last of the episode, and true in `NAME_is_pad` of the metadata. Other
-    features are those of the sample itself.
+    features have the values of the sample.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def repair_dataset(
     Raises
     ------
     FileNotFoundError
-        There is no `meta/info.json`, without which nobody knows what the features are.
+        `meta/info.json`, which describes the features, is missing.
     ValueError
         No episode can be kept.
     FileExistsError
@@ -163,7 +163,7 @@ def _tasks_of_episodes(meta: DatasetMeta, notes: list[str]) -> dict[int, str]:
         if len(texts) == 1 and start < stop:
             index = tables.read("task_index", np.arange(start, start + 1)).item()
             tasks.setdefault(index, str(texts[0]))
-    notes.append(f"{meta.root / TASKS}: there are no tasks, and those of the table of episodes are {sorted(tasks)}")
+    notes.append(f"{meta.root / TASKS}: there are no tasks; the table of episodes has {sorted(tasks)}")
     return tasks
 
 
@@ -213,17 +213,17 @@ def _spans(root: Path, key: str, lengths: Sequence[int], fps: float, notes: list
     """Compute the positions of consecutive episodes in the videos of a camera."""
     paths, starts = [], []
     videos = iter(sorted((root / "videos" / key).glob("**/*.mp4")))
-    path, left, start = root / "videos" / key / "missing.mp4", 0, 0.0
+    path, remaining, start = root / "videos" / key / "missing.mp4", 0, 0.0
     for length in lengths:
-        while left == 0 and (following := next(videos, None)) is not None:
+        while remaining == 0 and (following := next(videos, None)) is not None:
             try:
-                left, path, start = len(frame_times(following)[0]), following, 0.0
+                remaining, path, start = len(frame_times(following)[0]), following, 0.0
             except Exception as error:  # decoders raise many kinds of errors
                 notes.append(f"{following}: the video cannot be opened: {error}")
         paths.append(path)
         starts.append(start)
         start += length / fps
-        left = max(0, left - length)
+        remaining = max(0, remaining - length)
     return VideoSpans(paths, np.array(starts, np.float64))
 
 

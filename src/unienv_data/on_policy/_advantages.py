@@ -152,9 +152,9 @@ def _check(**arrays: Any) -> ComputeBackend:
     if not (model.shape and model.shape[0]):
         raise ValueError(f"{first}: shape {tuple(model.shape)}, its first axis must be time, with at least one step")
     for name, array in arrays.items():
-        other = get_backend_from_tensor(array)
-        if other is not backend:
-            raise TypeError(f"{name}: an array of {other}, {first} is of {backend}; convert one of the arrays")
+        array_backend = get_backend_from_tensor(array)
+        if array_backend is not backend:
+            raise TypeError(f"{name}: an array of {array_backend}, {first} is of {backend}; convert one of the arrays")
         if tuple(array.shape) != tuple(model.shape):
             raise ValueError(f"{name}: shape {tuple(array.shape)}, it must be {tuple(model.shape)} as of {first}")
         if name in ("terminated", "truncated") and not backend.dtype_is_boolean(array.dtype):

@@ -109,15 +109,15 @@ def rollout(
         context, observation, _ = env.reset(seed=seed)
     else:
         context, observation = after.last_context, after.last_obs
-    seen: list[tuple[Any, ...]] = []
+    rows: list[tuple[Any, ...]] = []
     for _ in range(steps):
         arguments = (observation,) if env.context_space is None else (observation, context)
         action, extras = policy(*arguments)
         options = {"extras": extras} if record_extras else {}
         next_obs, reward, terminated, truncated, _ = env.step(action, **options)
-        seen.append((observation, action, reward, terminated, truncated, next_obs, extras, context))
+        rows.append((observation, action, reward, terminated, truncated, next_obs, extras, context))
         context, observation = _begin_ended(env, context, next_obs, terminated, truncated)
-    columns = [list(column) for column in zip(*seen, strict=True)]
+    columns = [list(column) for column in zip(*rows, strict=True)]
     spaces: list[Space | None] = [env.observation_space, env.action_space, None, None, None, env.observation_space]
     obs, action, reward, terminated, truncated, next_obs = (
         _stack(column, name, env.backend, env.device) if space is None else batch_utils.concatenate(space, column)

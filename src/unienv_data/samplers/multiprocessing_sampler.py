@@ -72,7 +72,7 @@ class MultiprocessingSampler(
     n_buffers
         The largest number of batches fetched in advance; they have the data of the time of the fetch.
     ctx
-        A context of `multiprocessing`, by default that of the platform.
+        A context of `multiprocessing`, by default the context of the platform.
     doze_time
         The seconds between two checks that the workers are alive, while the parent waits.
     daemon

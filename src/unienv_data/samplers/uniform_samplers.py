@@ -107,8 +107,8 @@ class SamplerWithoutReplacement(IndexSampler):
 
     def _has_batch(self, length: int, batch_size: int) -> bool:
         """Whether this epoch has another batch."""
-        left = length - self._position
-        return left >= batch_size if self.drop_last else left > 0
+        remaining = length - self._position
+        return remaining >= batch_size if self.drop_last else remaining > 0
 
     def _end_epoch(self) -> None:
         self._epoch, self._position, self._order = self._epoch + 1, 0, None
