@@ -77,7 +77,7 @@ def make(
     env_kwargs = dict(env_kwargs or {})
     if isinstance(source, str) and source.startswith(_POOL):
         env = _pool(source.removeprefix(_POOL), num_envs, workers, env_kwargs)
-    elif isinstance(source, str) or _is_factory(source):
+    elif isinstance(source, str) or (callable(source) and not isinstance(source, Env)):
         factory = _by_id(source, env_kwargs) if isinstance(source, str) else functools.partial(source, **env_kwargs)
         env = _made(functools.partial(_as_env, factory), num_envs, workers, seed)
     else:
@@ -87,10 +87,6 @@ def make(
     if seed is not None and not isinstance(env.unwrapped, (SyncVecEnv, AsyncVecEnv)):
         env.reset(seed=seed)  # vector environments got the seed in their constructor
     return env
-
-
-def _is_factory(source: Any) -> bool:
-    return callable(source) and not isinstance(source, Env)
 
 
 def _by_id(env_id: str, env_kwargs: dict[str, Any]) -> Callable[[], Any]:

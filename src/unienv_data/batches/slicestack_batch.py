@@ -310,7 +310,7 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
         ValueError
             The mask function did not return booleans (B, T).
         """
-        positions = self._positions_of(expanded_idx)
+        positions = self.backend.to_numpy(expanded_idx)[:, self._query.zero].astype(np.int64)  # never replacements
         bounds = self.batch.episode_bounds(positions, within_episodes=self._query.within_episodes)
         valid = window_frames(positions, self._query, bounds, None, len(self)).valid
         if self.get_valid_mask_function is not None:
@@ -325,10 +325,6 @@ class SliceStackedBatch(BatchView[BatchT, BArrayType, BDeviceType, BDtypeType, B
             space = batch_space(self.batch.single_space, shape[0] * shape[1])
             data = split_axis(self.backend, unflatten_data(space, frames, start_dim=1), shape)
         return self.get_valid_mask(expanded_idx, data, metadata)
-
-    def _positions_of(self, expanded_idx: Any) -> np.ndarray:
-        """Return the samples of the windows: offset 0 always is the sample itself, never a replacement."""
-        return self.backend.to_numpy(expanded_idx)[:, self._query.zero].astype(np.int64)
 
     def _call_mask(self, expanded_idx: Any, data: Any, metadata: dict[str, Any]) -> np.ndarray:
         """Call the mask function, check its result, and return it on the host."""

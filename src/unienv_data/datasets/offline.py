@@ -110,10 +110,8 @@ class OfflineMethods:
         return (torch.as_tensor(returns, dtype=torch.float64) - low) / (high - low)
 
     def _rewards(self) -> np.ndarray:
-        return self._every(_REWARD).to(torch.float64).numpy().reshape(-1)
-
-    def _every(self, key: Key) -> torch.Tensor:
-        return self._steps.get_column(key, np.arange(len(self._steps)))
+        rewards = self._steps.get_column(_REWARD, np.arange(len(self._steps)))
+        return rewards.to(torch.float64).numpy().reshape(-1)
 
     # -- columns ---------------------------------------------------------------------------------------------
 
