@@ -132,7 +132,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "span": (
         lambda root: edit_table(root / EPISODES, FROM, lambda v: v.__setitem__(1, v[1] + 0.5)),
         "videos",
-        "from 2.500000 s to 3.300000 s is not the length of 13 frames at 10 fps",
+        "2.500000 s to 3.300000 s is not the length of 13 frames at 10 fps",
     ),
     "no_video": (lambda root: (root / TOP).unlink(), "videos", "there is no such file"),
     "short_video": (_swap_videos, "videos", "frames for "),
