@@ -204,7 +204,7 @@ def test_what_makes_an_environment() -> None:
         (("envpol:" + CARTPOLE,), ModuleNotFoundError, "there is no module 'envpol', did you mean 'envpool'?"),
         ((CARTPOLE, "8"), TypeError, "num_envs is '8', it wants an integer"),
         ((CARTPOLE, 8, 2.0), TypeError, "workers is 2.0, it wants an integer"),
-        ((3,), TypeError, "source: env is int, wanted a gymnasium.Env .*; it may also be an id or a function that makes an environ"),
+        ((3,), TypeError, "source: env is int, wanted a gymnasium.Env .*; it may also be an id or a function"),
         ((CARTPOLE, 2, 0, 3), TypeError, "backend is 3, wanted a ComputeBackend such as NumpyComputeBackend"),
     ],
 )
