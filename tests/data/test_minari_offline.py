@@ -209,7 +209,7 @@ def test_episodes_are_split_at_random_without_overlap(data: MinariExperienceRepl
         assert sorted(number for part in numbers for number in part) == list(range(6))
         again = data.split_episodes([0.5, 0.34, 0.16], seed=seed)
         assert [part["episode"].unique().tolist() for part in again] == numbers
-    for fractions, message in (([0.5, 0.4], "1 together"), ([], "1 together"), ([1.5, -0.5], "positive")):
+    for fractions, message in (([0.5, 0.4], "the sum 1"), ([], "the sum 1"), ([1.5, -0.5], "positive")):
         with pytest.raises(ValueError, match=message):
             data.split_episodes(fractions)
     with pytest.raises(TypeError, match=r"fractions is a dict, wanted a list of numbers"):

@@ -305,7 +305,7 @@ def test_repair_keeps_no_sample_whose_checksum_did_not_reach_the_disk(tmp_path: 
     with another_boot():
         report = unienv_data.repair(path, repaired)
     assert report.samples == 3
-    assert report.left_out == ["samples 3 to 4: written after the last flush, and they have no checksum on disk"]
+    assert report.left_out == ["samples 3 to 4: written after the last flush, without a checksum on disk"]
 
 
 # -- rows that were not acknowledged -------------------------------------------------------------------------
