@@ -186,7 +186,7 @@ def test_a_recording_becomes_a_lerobot_dataset(tmp_path: Path, run_json: Any, ki
 def test_a_lerobot_dataset_wants_its_rate(tmp_path: Path, run: Any) -> None:
     source = write(tmp_path / "r", episodes((5,)))
     refused = run("convert", source, tmp_path / "new", "--to", "lerobot", "--task", "reach", status=1)
-    assert "fps is None, it must say how many samples a second has: give fps (--fps)" in refused.stderr
+    assert "fps is None, it must be the number of samples per second: give fps (--fps)" in refused.stderr
     assert (
         "fps and task are for" in run("convert", source, tmp_path / "new", "--to", "npz", "--fps", 3, status=1).stderr
     )
