@@ -20,7 +20,7 @@ with warnings.catch_warnings():
 
 Space = spaces.Space
 COLOURS = "red green blue"
-TEXT = spaces.Text(24, charset=COLOURS + "tohe ")
+TEXT = spaces.Text(24, charset="".join(sorted({*COLOURS, *"tohe "})))  # each once: older Gymnasium counts them
 
 # name: observation space, action space, further options of the collector
 CASES: dict[str, tuple[Space, Space, dict[str, Any]]] = {

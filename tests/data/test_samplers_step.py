@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import jax.extend.core
 import numpy as np
 import pytest
 from buffers import contents, number_space, numbers, read
@@ -580,7 +581,8 @@ def test_a_batch_takes_few_calls(backend: Any) -> None:
         sampler.sample()
     finally:
         sys.setprofile(None)
-    assert len(calls) <= 18, calls
+    asks_jax = not hasattr(jax.extend.core, "get_opaque_trace_state")  # an older JAX: see `refuse_trace`
+    assert len(calls) <= 18 + asks_jax, calls
 
 
 # -- which samples they are ------------------------------------------------------------------------------------

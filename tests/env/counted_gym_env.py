@@ -7,7 +7,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pytest
 
+#: For tests that compare with statistics of Gymnasium's vector wrappers.
+counts_restarts = pytest.mark.skipif(
+    tuple(map(int, gymnasium.__version__.split(".")[:2])) < (1, 4),
+    reason="before Gymnasium 1.4, its wrappers count steps that restart an episode wrongly",
+)
 LENGTHS = (3, 1, 4, 2, 5)  # of the episodes, beginning at another place in each environment
 
 

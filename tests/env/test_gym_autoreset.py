@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 from catalogue import BACKENDS
-from counted_gym_env import gym_actions, makers
+from counted_gym_env import counts_restarts, gym_actions, makers
 from envs import CountEnv, DictEnv, actions_of
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import vector as gym_wrappers
@@ -94,6 +94,7 @@ def test_gymnasiums_wrappers_do_the_same_on_it(mode: str, name: str) -> None:
         np.testing.assert_allclose(our.obs_rms.mean, their.obs_rms.mean)
 
 
+@counts_restarts
 def test_gymnasiums_statistics_with_resets_by_the_caller() -> None:
     our = gym_wrappers.RecordEpisodeStatistics(ours(None))
     assert our.metadata["autoreset_mode"] is AutoresetMode.DISABLED
@@ -150,6 +151,7 @@ def test_a_single_environment_that_restarts_keeps_its_context_up_to_date() -> No
     np.testing.assert_allclose(observation["context"], below.goal[0], rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:.*Casting input x to numpy array")  # of Gymnasium before 1.2.3
 def test_dicts_are_last_observations_slot_by_slot() -> None:
     below = DictEnv(NumpyComputeBackend, 2, length=1)
     env = ToGymnasiumVectorEnv(below, "same_step")

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 from catalogue import BACKENDS
-from counted_gym_env import CountedGymEnv, gym_actions, makers
+from counted_gym_env import CountedGymEnv, counts_restarts, gym_actions, makers
 from envs import CountEnv, DictEnv, actions_of, mask_of
 from gymnasium import wrappers as single_wrappers
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
@@ -68,6 +68,7 @@ def play_single(env: Any, steps: int = STEPS) -> list[tuple[Any, ...]]:
 # -- episode statistics ------------------------------------------------------------------------------------
 
 
+@counts_restarts
 @pytest.mark.parametrize("mode", MODES)
 @on_backends
 def test_statistics_are_gymnasiums(mode: Any, backend: ComputeBackend) -> None:
@@ -229,6 +230,7 @@ def test_errors_of_normalized_observations() -> None:
 # -- normalized rewards ------------------------------------------------------------------------------------
 
 
+@counts_restarts
 @pytest.mark.parametrize("mode", MODES)
 @on_backends
 def test_rewards_are_gymnasiums(mode: Any, backend: ComputeBackend) -> None:

@@ -32,7 +32,8 @@ class Keeper:
         if ray.get_runtime_context().was_current_actor_reconstructed:
             with contextlib.suppress(ValueError):  # the replay's actor is gone as well
                 # Waiting here could be a deadlock: the actor may be waiting for this keeper.
-                self._request = ray.get_actor(replay_name, namespace).record.remote()
+                replay = ray.get_actor(replay_name, namespace)  # older Ray fails where the handle is gone
+                self._request = replay.record.remote()
 
     def keep(self, record: ReplayRecord) -> None:
         """Replace the record."""

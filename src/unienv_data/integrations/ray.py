@@ -179,7 +179,8 @@ class ReplayActor:
         self._is_closed = self._lost_all = False
         self._restart_text = ""
         if keeper_name is not None and ray.get_runtime_context().was_current_actor_reconstructed:
-            record = ray.get(ray.get_actor(keeper_name, namespace).get.remote())
+            found = ray.get_actor(keeper_name, namespace)  # older Ray fails where the handle is gone
+            record = ray.get(found.get.remote())
             if record.made_of is not None:  # else it died before `make`, whose caller gets the error
                 self._restart(record)
 
@@ -216,7 +217,8 @@ class ReplayActor:
     def _keep(self, record: ReplayRecord) -> None:
         self._record = record
         if self._keeper_name is not None:
-            ray.get(ray.get_actor(self._keeper_name, self._namespace).keep.remote(record))
+            keeper = ray.get_actor(self._keeper_name, self._namespace)  # older Ray fails where the handle is gone
+            ray.get(keeper.keep.remote(record))
 
     def record(self) -> ReplayRecord:
         """Return the record to a keeper that has lost it."""
