@@ -26,6 +26,7 @@ import pytest
 import unienv
 import unienv_data
 from unienv_data import ReplayBuffer, StepSampler, transition_space
+from unienv_data.storages.registry import storage_by_name, storage_names
 from unienv_interface import Env, FuncEnv
 from unienv_interface.backends import NumpyComputeBackend
 from unienv_interface.space import BoxSpace, DictSpace, batch_utils
@@ -196,11 +197,25 @@ def names() -> dict[str, Any]:
     }
 
 
+REGISTRIES = (
+    "unienv_interface.transformations.iter_transform._leaf_functions",
+    "unienv_interface.transformations.serialization_utils._classes",
+    "unienv_interface.transformations.serialization_utils._kinds",
+    "unienv_interface.space.space_utils.serialization_utils._readers",
+    "unienv_data.storages.registry._registered",
+)
+for storage in storage_names():  # a storage registers itself when it is first imported
+    storage_by_name(storage)
+
+
 @pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
 def test_an_example_runs(
     example: doctest.DocTest, recording: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    for registry in REGISTRIES:  # what an example registers is not there for other tests
+        module, _, attribute = registry.rpartition(".")
+        monkeypatch.setattr(registry, dict(getattr(importlib.import_module(module), attribute)))
     for name in ("cartpole", "data"):
         if name in example.docstring:
             shutil.copytree(recording, tmp_path / name)
