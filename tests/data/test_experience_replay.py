@@ -268,7 +268,7 @@ def test_all_is_read_and_written_in_order() -> None:
     replay[1:3] = numbers(8, 9)
     replay[-1] = numbers(4)[0]
     assert contents(replay) == [5, 8, 9, 4]
-    with pytest.raises(ValueError, match="does not fit"):
+    with pytest.raises(ValueError, match="data has 5 samples and the replay 4"):
         replay.write_all(numbers(*range(5)))
     with pytest.raises(IndexError):
         replay[4]
