@@ -96,6 +96,8 @@ class Recording:
             return
         if self.recorder._stepping is not None:
             self.recorder.step_wait()
+        if self.recorder._resetting is not None:
+            self.recorder.reset_wait()
         with contextlib.suppress(RuntimeError):  # the observation is not known
             self.step()
         self.check()
@@ -119,18 +121,28 @@ def _steps_of_some(recording: Recording) -> None:
     recording.recorder.step_wait(min_envs=1)
 
 
+def _step_and_reset_later(recording: Recording) -> None:
+    recording.recorder.step_async(np.zeros((SLOTS, 2), np.float32))
+    recording.recorder.step_wait()
+    recording.recorder.reset_async()
+    recording.recorder.reset_wait()
+
+
 ACTS: dict[str, Callable[[Recording], Any]] = {
     "step": lambda recording: recording.step(),
     "steps": lambda recording: (recording.step(), recording.step(), recording.step()),
     "reset": lambda recording: recording.recorder.reset(),
     "reset of some": _reset_some,
     "step of some": _steps_of_some,
+    "step and reset later": _step_and_reset_later,
     "close": lambda recording: recording.recorder.close(),
 }
 
 
 def kinds_with(name: str) -> list[str]:
     """The kinds of recordings in which there is such an act."""
+    if name == "step and reset later":
+        return [kind for kind in KINDS if not kind.startswith("one")]
     return ["batch", "per slot"] if name == "step of some" else KINDS
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -221,8 +221,9 @@ class ReplayBufferCollectionWrapper(
         """Begin a reset, if the environment has `reset_async`; `reset_wait` completes it."""
         begin = self._asynchronous("reset_async")
         slots = self._begin_reset(mask)
-        begin(*args, mask=mask, seed=seed, **kwargs)
-        self._resetting = slots.copy()  # the caller may reuse the mask meanwhile
+        with self._finishing_if_interrupted("reset_wait"):
+            begin(*args, mask=mask, seed=seed, **kwargs)
+            self._resetting = slots.copy()  # the caller may reuse the mask meanwhile
 
     def reset_wait(self) -> tuple[Any, Any, dict[str, Any]]:
         """Wait for the reset under way, and return its results.
@@ -233,10 +234,12 @@ class ReplayBufferCollectionWrapper(
             No reset was begun.
         """
         wait = self._asynchronous("reset_wait")
-        slots, self._resetting = self._resetting, None
+        slots = self._resetting
         if slots is None:
             raise RuntimeError(_PENDING_RESET)
-        result = wait()
+        with self._finishing_if_interrupted("reset_wait"):
+            self._resetting = None
+            result = wait()
         self._finish_reset(slots, result)
         return result
 
@@ -353,8 +356,9 @@ class ReplayBufferCollectionWrapper(
         self._check_extras(extras)
         self._is_known = False
         kept = owned_copy(action), owned_copy(extras)  # the caller may reuse the arrays meanwhile
-        begin(action)
-        self._stepping = kept
+        with self._finishing_if_interrupted("step_wait"):
+            begin(action)
+            self._stepping = kept
 
     def step_wait(self, min_envs: int | None = None) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Wait for the step that was begun.
@@ -372,8 +376,10 @@ class ReplayBufferCollectionWrapper(
             raise RuntimeError(_PENDING_STEP)
         if min_envs is not None or isinstance(self._stepping, PendingSteps):
             return self._wait_for_some(wait, min_envs)
-        (action, extras), self._stepping = self._stepping, None
-        result = wait()
+        action, extras = self._stepping
+        with self._finishing_if_interrupted("step_wait"):
+            self._stepping = None
+            result = wait()
         self._record(action, result, extras)
         return result
 
@@ -574,10 +580,11 @@ class ReplayBufferCollectionWrapper(
         self._refuse_ended(self._ended.intersection(slots.tolist()))
         actions = pending.actions_for(slots.tolist(), owned_copy(action))
         self._is_known = False
-        with pending.in_doubt():
-            begin(action, index=slots)
-        pending.add(actions)
-        self._stepping = pending
+        with self._finishing_if_interrupted("step_wait"):
+            with pending.in_doubt():
+                begin(action, index=slots)
+            pending.add(actions)
+            self._stepping = pending
 
     def _wait_for_some(
         self, wait: Callable[..., Any], min_envs: int | None
@@ -587,12 +594,13 @@ class ReplayBufferCollectionWrapper(
         pending = self._pending()
         if min_envs is not None and not 1 <= min_envs <= len(pending):
             raise ValueError(f"min_envs is {min_envs}, it must be from 1 to {len(pending)}, the stepping environments")
-        self._stepping = None  # if waiting fails, there is nothing left to wait for
-        result = wait(min_envs=min_envs)
-        slots = self._to_numpy(result[-1]["env_index"]).tolist()
-        action = pending.take(slots)
-        if len(pending):
-            self._stepping = pending
+        with self._finishing_if_interrupted("step_wait"):
+            self._stepping = None  # if waiting fails, there is nothing left to wait for
+            result = wait(min_envs=min_envs)
+            slots = self._to_numpy(result[-1]["env_index"]).tolist()
+            action = pending.take(slots)
+            if len(pending):
+                self._stepping = pending
         with pending.in_doubt():
             self._record(action, result, part=self._step_of_some(slots))
         self._is_known = pending.is_sound and self._stepping is None
@@ -660,6 +668,17 @@ class ReplayBufferCollectionWrapper(
         if method is None:
             raise AttributeError(f"{self.env!r} has no {name}: wrap an AsyncVecEnv or SyncVecEnv itself")
         return method
+
+    @contextlib.contextmanager
+    def _finishing_if_interrupted(self, wait: str) -> Iterator[None]:
+        """After Ctrl-C, wait for what the environment still does, since nobody else will; then a reset is possible."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self._stepping = self._resetting = None
+            with contextlib.suppress(Exception):  # nothing was begun, or it failed
+                self._asynchronous(wait)()
+            raise
 
     def _may_be_open(self) -> bool:
         """Whether the caller may have added samples of its own to a buffer without lanes."""
