@@ -75,6 +75,22 @@ def test_the_same_on_the_buffer_of_stable_baselines3(name: str, options: dict[st
     assert recipe.main(**options, seed=0, curve=tmp_path / "curve.png") > SHORT[name][1]
 
 
+def test_the_advantages_of_stable_baselines3_are_those_of_ppo() -> None:
+    pytest.importorskip("stable_baselines3")
+    import torch
+
+    ours, theirs = load("ppo"), load("ppo")
+    learn().put_on_sb3(theirs)
+    random = torch.Generator().manual_seed(0)
+    reward, value, after = (torch.randn(50, 4, generator=random) for _ in range(3))
+    ended = torch.rand(50, 4, generator=random) < 0.2
+    terminated = ended & (torch.rand(50, 4, generator=random) < 0.5)
+    after[:-1] = torch.where(ended[:-1], after[:-1], value[1:])  # within an episode, the next step's own value
+    given = (reward, value, terminated, ended & ~terminated, after, ours.GAMMA, ours.LAMBDA)
+    for one, other in zip(ours.gae(*given), theirs.gae(*given), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 def test_curves_side_by_side_have_names(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -116,3 +116,9 @@ def test_samples_can_be_divided_too() -> None:
 def test_what_cannot_be_divided(parts: Any, options: Any, why: str) -> None:
     with recorded([3, 3]) as buffer, pytest.raises(ValueError, match=why):
         split(buffer, parts, **options)
+
+
+def test_parts_without_names() -> None:
+    parts: Any = [0.8, 0.2]
+    with recorded([3, 3]) as buffer, pytest.raises(TypeError, match=r"parts are \[0.8, 0.2\], wanted a share by name"):
+        split(buffer, parts)

@@ -41,6 +41,8 @@ def split(
 
     Raises
     ------
+    TypeError
+        `parts` is no mapping of names to shares.
     ValueError
         The shares are not positive or add up to more than 1, the batch does not know its episodes, or it has fewer
         episodes (or samples) than parts.
@@ -51,6 +53,8 @@ def split(
     >>> sampler = StepSampler(parts["train"], batch_size=64)
     """
     strides: int | np.ndarray
+    if not isinstance(parts, Mapping):
+        raise TypeError(f'parts are {parts!r:.100}, wanted a share by name, such as {{"train": 0.9, "val": 0.1}}')
     shares = np.array(list(parts.values()), np.float64)
     if not len(shares) or not (shares > 0).all() or shares.sum() > 1 + 1e-9:
         raise ValueError(f"parts are {dict(parts)}, wanted positive shares that add up to 1 at most")
