@@ -77,7 +77,7 @@ def test_arrays_of_the_backend_are_indices(backend: Any, buffer: ReplayBuffer) -
         ([0, 7], IndexError, "index 7 is out of range for a length of 5"),
         (np.array([0, -9]), IndexError, "index -9 is out of range for a length of 5"),
         (np.array([2**62]), IndexError, "out of range for a length of 5"),
-        (np.ones(4, bool), IndexError, r"mask of shape \(4,\) for a length of 5"),
+        (np.ones(4, bool), IndexError, r"mask of shape \(4,\), it wants shape \(5,\)"),
         (np.zeros((2, 2), int), IndexError, r"shape \(2, 2\)"),
         (True, TypeError, "index of type bool"),
         (1.0, TypeError, "dtype float64"),

@@ -60,7 +60,7 @@ def test_representable_integers(dtype: str) -> None:
     low, high = int(limits.min), int(limits.max)
     assert [representable(number, dtype) for number in (low, high, 3.0)] == [low, high, 3]
     for number in (low - 1, high + 1, 0.5, np.nan, np.inf):
-        with pytest.raises(ValueError, match=f"is no {dtype}, a whole number from {low} to {high}"):
+        with pytest.raises(ValueError, match=f"is not an integer from {low} to {high}, the range of {dtype}"):
             representable(number, dtype)
 
 
