@@ -306,7 +306,7 @@ def test_parts_of_samples_with_axes_of_their_own() -> None:
     replay.extend(data)
     for index in ((0, slice(3, 4)), (slice(None), 2), (slice(1, 3), slice(2)), (-1, 4), (torch.tensor(1), ...), (2,)):
         assert (replay[index] == data[index]).all()
-    replay[1, 3:] = TensorDict({"a": [70, 80], "in": {"b": torch.ones(2, 2)}}, [2])
+    replay[1, 3:] = TensorDict({"a": torch.tensor([70, 80]), "in": {"b": torch.ones(2, 2)}}, [2])
     replay[:, 0] = replay[:, 1]
     assert replay["a"].tolist() == [[1, 1, 2, 3, 4], [6, 6, 7, 70, 80], [11, 11, 12, 13, 14]]
     assert replay["in", "b"].sum() == 4

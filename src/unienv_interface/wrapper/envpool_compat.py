@@ -56,6 +56,8 @@ class FromEnvPool(FromGymnasiumEnv):
 class PoolVectorEnv(gymnasium.vector.VectorEnv):
     """A pool as a vector environment of Gymnasium with ``AutoresetMode.DISABLED``."""
 
+    pool: Any = None
+
     def __init__(self, pool: Any) -> None:
         if not all(hasattr(pool, name) for name in ("spec", "config", "single_observation_space")):
             raise TypeError(
@@ -100,7 +102,8 @@ class PoolVectorEnv(gymnasium.vector.VectorEnv):
         return self.pool.render(env_ids=np.arange(self.num_envs))
 
     def close_extras(self, **kwargs: Any) -> None:
-        self.pool.close()
+        if self.pool is not None:  # Gymnasium closes refused ones, too
+            self.pool.close()
 
     def _remake(self, seed: int) -> None:
         """Replace the pool by a new pool with the same settings and another seed."""
