@@ -107,8 +107,8 @@ class ReplayBufferCollectionWrapper(
     Raises
     ------
     ValueError
-        The buffers do not fit the environment or the mode, an option has an unknown value, `dump_path` is missing, or
-        `env` restarts in the step that ends an episode.
+        The buffers do not fit the environment or the mode, an option has an unknown value, or `dump_path` is missing.
+        Also if the buffer has lanes and `env` restarts in the step after an episode's end ("next_step").
     TypeError
         A buffer is no `ReplayBuffer`, or `transition_builder` cannot build transitions.
     RuntimeError

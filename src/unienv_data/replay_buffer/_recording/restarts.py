@@ -1,6 +1,6 @@
-"""What steps that restart slots returned before: of an `AutoresetWrapper` in the mode "same_step".
+"""The last observations and infos of episodes, out of steps that have restarted slots already ("same_step").
 
-`ended` is a mask of the rows that ended, of one row or more; of a single environment it is not used.
+`ended` is a mask of the rows whose episodes ended; for a single environment it is not used.
 """
 
 from __future__ import annotations
